@@ -1,4 +1,4 @@
-"""The house look: colours, the marks of bounds, and of theme.toml how each policy is drawn and the configuration every chart gets.
+"""The house look: colours and marks of bounds; of theme.toml how each policy is drawn, and the configuration every chart gets.
 
 Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), distinct to colour-blind readers; each policy also has its own
 point shape, so that a grey print stays readable. A dashed line is a bound, which sees the future; a dotted one a level to

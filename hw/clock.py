@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,7 @@ NONE = np.zeros((1, 1))
 Demand = dict[str, Floats]  # resource -> seconds
 
 
-@dataclass(frozen=True, eq=False)
-class Band:
+class Band(NamedTuple):
     """value, low, high: (n,) f64: nominal, and at the favourable and the worst end of the ranges."""
 
     value: Floats
@@ -95,7 +95,7 @@ class StepCost:
 
 
 def _sum_of(bands: Mapping[str, Band]) -> Band:
-    return Band(*(reduce(np.add, (getattr(band, end) for band in bands.values())) for end in ENDS))
+    return Band(*(reduce(np.add, of) for of in zip(*bands.values(), strict=True)))
 
 
 def clock(

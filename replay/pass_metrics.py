@@ -85,7 +85,7 @@ def over(where: Flags, of: Callable[..., Any], unit: str, band: Band, denominato
     """A statistic of the passes `where` at every end; nan over none."""
     if not where.any():
         return Metric(float("nan"), unit)
-    value, low, high = (float(of(series[where])) for series in (band.value, band.low, band.high))
+    value, low, high = (float(of(series[where])) for series in band)
     return Metric(value, unit, low, high, denominator)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, StepCost, clock
-from tokentape.hw.profile import ENDS, Profile
+from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Ints, Rows, Values, Work
 from tokentape.replay.semantics import Semantics
@@ -56,10 +56,8 @@ def costs_of(trace: Trace, found: Iterable[tuple[slice, Trace, Floats]], how: Pr
         per_pass[:, at] = of_part.sum(axis=2)
         _, cost = pass_costs(part, how, of_part, keeps=trace.read is None)
         for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, how.machine)).items():
-            if name not in bands:
-                bands[name] = Band(np.zeros(n), np.zeros(n), np.zeros(n))
-            for end in ENDS:
-                getattr(bands[name], end)[at] = getattr(band, end)
+            for whole, values in zip(bands.setdefault(name, Band(*np.zeros((3, n)))), band, strict=True):
+                whole[at] = values
         longest = max(longest, int(part.row_position.max(initial=0)) + 1)
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))
@@ -172,8 +170,7 @@ def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:
     for part, band in cost.joules_of.items():
         table = part.partition(".")[0]
         name = "backing" if part == backing else {"tiers": "fast", "links": "link", "engines": "compute"}.get(table, BACKGROUND)
-        before = found.get(name)
-        found[name] = band if before is None else Band(before.value + band.value, before.low + band.low, before.high + band.high)
+        found[name] = Band(*map(np.add, found[name], band)) if name in found else band
     return found
 
 

@@ -106,7 +106,7 @@ class Decoded:
     @property
     def step_s(self) -> tuple[float, float, float]:
         """Mean of a step through the model: nominal, favourable and worst."""
-        value, low, high = (float(getattr(self.seconds, end).sum()) / max(1, self.n_steps) for end in ENDS)
+        value, low, high = (float(of.sum()) / max(1, self.n_steps) for of in self.seconds)
         return value, low, high
 
     @property
@@ -219,7 +219,7 @@ def replay(
 
 
 def _joined(bands: Sequence[Band]) -> Band:
-    return Band(*(np.concatenate([np.zeros(0), *(getattr(band, end) for band in bands)]) for end in ENDS))
+    return Band(*(np.concatenate(of) for of in zip(Band(*np.zeros((3, 0))), *bands, strict=True)))
 
 
 def _at_fp16(made: Setup, times: Floats) -> float:

@@ -174,5 +174,5 @@ def parts_of(cost: StepCost, machine: HardwareSpec) -> Joules:
     of_table = {"tiers": "ext", "engines": "compute"}
     for name, band in cost.joules_of.items():
         kind = {BACKGROUND: "static", hb: "hb"}.get(name) or of_table.get(name.split(".")[0], "links")
-        found[PARTS.index(kind)] += [getattr(band, end) for end in ENDS]
+        found[PARTS.index(kind)] += band
     return found
