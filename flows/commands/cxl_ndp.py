@@ -34,11 +34,9 @@ def calibrate_cxl_ndp(
     tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped ones do
     tokentape calibrate cxl_ndp --out my-fit.toml
     """
-    from dataclasses import asdict
-
     from tokentape.flows.systems.cxl_ndp.points import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
-    from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES
+    from tokentape.replay.cxl_ndp.fit import FILES
 
     study = Settings.shipped()
     if check is not None:
@@ -49,8 +47,7 @@ def calibrate_cxl_ndp(
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     title = f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds"
     print_beside(title, ("role", "decode ratio", "paper", "ours", "error"), compared_with_claims(study, fit.constants))
-    values = asdict(fit.constants)
-    note(", ".join(f"{name} {values[name]:.4g}" for name in BOUNDS))
+    note(f"fixed_s {fit.constants.fixed_s:.4g}")
 
 
 def decode(

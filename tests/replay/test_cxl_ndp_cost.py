@@ -20,7 +20,7 @@ from tokentape.hw.spec import HardwareSpec, load, with_values
 from tokentape.policies.bits import BIT_RULES, WIDTH_RULES
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
-from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate
+from tokentape.replay.cxl_ndp.fit import FILES, Constants, calibrate
 from tokentape.replay.cxl_ndp.lanes import lanes, segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
@@ -229,7 +229,7 @@ def test_fixed_rates_and_refetched_experts_cost_what_section_5_says(tape, headli
 def test_only_the_smaller_model_is_fitted_on_and_the_profile_is_that_of_the_fit():
     shipped = FILES.load()
     stated = {row["claim_id"]: row for row in claims().to_pylist()}
-    assert len(shipped.fitted_on) == 3 * len(BOUNDS)
+    assert len(shipped.fitted_on) == 3
     assert {stated[claim]["role"] for claim in shipped.fitted_on} == {"calibrate"}
     assert {stated[claim]["model"] for claim in shipped.fitted_on} == {"Mixtral-8x7B"}
     assert tuple(sorted(ratios_of(Settings.shipped(), "calibrate"))) == shipped.fitted_on
