@@ -163,8 +163,12 @@ def _layer_of_file(number: int, geometry: Geometry | None, path: Path) -> int:
 
 
 def _text(column: pl.Series, where: Row, wanted: str) -> pl.Series:
-    is_readable = column.dtype.is_integer() or column.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
-    words = column.cast(pl.String) if is_readable else pl.Series([None], dtype=pl.String).new_from_index(0, len(column))
+    if column.dtype == pl.Object:  # of several types
+        words = pl.Series([str(value) if type(value) in (str, int) else None for value in column], dtype=pl.String)
+    elif column.dtype.is_integer() or column.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
+        words = column.cast(pl.String)
+    else:
+        words = pl.Series([None], dtype=pl.String).new_from_index(0, len(column))
     refuse(words.is_null(), column, where, wanted)
     return words
 
