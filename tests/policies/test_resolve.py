@@ -133,23 +133,7 @@ def test_a_policy_by_path_is_of_any_kind(mine: str, kind: str, own: str, params:
         assert resolve(kind, name, values) == policy
 
 
-@pytest.mark.parametrize(
-    ("kind", "own", "says"),
-    [
-        ("residency", "Kept", "a policy needs the class attributes `kind` and `is_bound`"),
-        ("kv", "Cut", "a KV policy is derived from"),
-        ("schedule", "Kept", "a scheduler needs `rule`"),
-        ("place", "Cut", "a placement is derived from"),
-        ("precision", "Cut", "a bit rule is derived from"),
-        ("draft", "Cut", "a pool policy needs `rehearses`"),
-        ("system", "Cut", "a system is SliceMoE or MixedPrecision"),
-        ("residency", "Plain", "a policy is a frozen dataclass"),
-        ("route", "Pulled", r"a router is a frozen dataclass; put @dataclass\(frozen=True\) above it"),
-        ("residency", "Plane", "did you mean 'Plain'"),
-        ("residency", "Needy", "parameter size is missing"),
-        ("residency", "lru", "lru is that of a shipped policy; give the class a name of its own"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "own", "says"), json.loads((HERE / "of_another_kind.json").read_text()))
 def test_a_policy_by_path_of_another_kind_is_refused(mine: str, kind: str, own: str, says: str) -> None:
     refuses(says, resolve, kind, f"{mine}:{own}")
 
