@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
-from tapes import GEOMETRY, make_tables, make_trace, tables_of
+from tapes import GEOMETRY, make_tables, tables_of
 
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
@@ -36,21 +36,6 @@ def test_events_equal_the_obvious_grouping(prefill, seed):
     made = stream(trace, Semantics(scope="global", prefill=prefill))
     events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
     assert events == obvious_events(routing, passes, prefill)
-
-
-def test_layer_major_prefill_loads_each_expert_once_and_cold_starts_cut_at_requests():
-    trace = make_trace(n_requests=1, n_prompt=50, n_decode=0)
-    made = stream(trace, Semantics(scope="global"))
-    assert made.offsets.size == 1 + len(GEOMETRY.moe_layers)
-    assert made.keys.size <= trace.n_keys
-    assert np.unique(made.keys).size == made.keys.size
-    trace = make_trace(n_requests=3)
-    persistent, cold = (stream(trace, Semantics(scope="global", start=start)) for start in ("persistent", "cold"))
-    assert persistent.segments.tolist() == [0, persistent.offsets.size - 1]
-    assert cold.segments.size == 4
-    requests = trace.members[trace.member_offsets[cold.event_pass]]
-    for first, last in zip(cold.segments[:-1], cold.segments[1:], strict=True):
-        assert np.unique(requests[first:last]).size == 1
 
 
 def in_row(row, **changed):
