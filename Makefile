@@ -23,7 +23,7 @@ help:
 	@echo "make soak       kills, full disks, second writers, rot over every command, in a folder and on S3: SOAK_MINUTES=45 SOAK_SEED=0"
 	@echo "make lines      lines of Python by room, product and tests"
 	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/clock.py policies/lru.py\" SITES=30"
-	@echo "make golden     print the golden counts of the tests, to paste"
+	@echo "make golden     print the golden counts of the tests, as golden_hits.toml has them"
 	@echo "make golden-all whether another revision makes the same numbers: BASE=main [NEW=...] [LIVE=1] [PARTS=demo,kelle]"
 	@echo "make clean      remove $(VENV) and caches; tapes and results stay"
 
@@ -96,7 +96,7 @@ mutate: $(VENV)/installed-mutate
 	@$(BIN)/python -m bench.mutate $(FILES) --sites $(SITES)
 
 golden: $(VENV)/installed-test
-	@cd tests/policies && ../../$(BIN)/python -c "import pprint, test_caches as t; pprint.pp(t.golden_counts())"
+	@cd tests/policies && PYTHONPATH=.. ../../$(BIN)/python -c "import test_caches as t; [print(name, '=', hits) for name, hits in t.golden_counts().items()]"
 
 # The working tree beside BASE, unless NEW names a revision. LIVE=1 measures inside the live model too, at the smallest size.
 BASE ?= HEAD

@@ -1,7 +1,9 @@
 """Cache policies against an obvious oracle, properties of the literature, golden counts, and where a method must lose."""
 
+import tomllib
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -234,30 +236,7 @@ class RankedLRU:
 
 def test_golden_hits_of_one_fixed_tape():
     """400 events of 4 of 32 experts; `make golden` prints them to paste after a deliberate change."""
-    assert golden_counts() == GOLDEN
-
-
-# capacity                4     8    16    24 experts of 32, 1,600 lookups
-GOLDEN = {
-    "lru": [867, 1054, 1303, 1474],
-    "lfu": [867, 1143, 1330, 1466],
-    "lfu-lifetime": [867, 1149, 1347, 1467],
-    "fifo": [867, 1023, 1265, 1441],
-    "sieve": [867, 1088, 1322, 1470],
-    "slru": [867, 1108, 1330, 1478],
-    "s3-fifo": [867, 1118, 1323, 1474],
-    "arc": [867, 1058, 1307, 1471],
-    "lfru": [867, 1140, 1334, 1470],
-    "gdsf": [867, 1129, 1334, 1470],
-    "least-stale": [867, 1054, 1303, 1474],
-    "gate-weighted": [867, 1144, 1345, 1468],
-    "hysteresis": [867, 1144, 1319, 1471],
-    "hobbit": [867, 1152, 1344, 1478],
-    "static": [886, 1063, 1316, 1468],
-    "random": [867, 1030, 1270, 1464],
-    "belady": [867, 1230, 1450, 1536],
-    "belady-bypass": [1048, 1264, 1455, 1536],
-}
+    assert golden_counts() == tomllib.loads(Path(__file__).with_name("golden_hits.toml").read_text(encoding="utf-8"))
 
 
 def golden_counts():

@@ -86,17 +86,6 @@ def test_runners_do_not_matter(qwen: IterationCosts) -> None:
         assert list(pool.map(made, range(8))) == [made(seed) for seed in range(8)]
 
 
-def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: Path) -> None:
-    requests = synthetic("arxiv", 1.3, 1, n=60)
-    text = (profile.PROFILES / "layered_prefill.toml").read_text().replace('step = "', 'step = "2.5 * (', 1)
-    path = tmp_path / "slow.toml"
-    path.write_text(text.replace('prefill_step"', 'prefill_step)"', 1).replace('"layered_prefill"', '"slow"', 1))
-    plain, slow = (iteration_costs(qwen.geometry, qwen.machine, TABLE_1, of) for of in ("layered_prefill", str(path)))
-    a, b = serve(requests, Layered(), plain), serve(requests.scaled(1 / 2.5), Layered(), slow)
-    np.testing.assert_allclose(b.finish_s, 2.5 * a.finish_s, rtol=1e-9)
-    np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
-
-
 SELDOM = ("expert_stream", "kelle", "elmoe3d")
 STEPS = ("layers(a.bytes | a.ops) + b", "layers(a | b)", "(a + 1e-6) * (0.5 + 1.0) + b", "layers(partial(0.2 + 0.1, a, b))")
 MINE = """name = "mine"\narbitrate = true\nlane.a.kind = ["proj", "expert", "elementwise"]
@@ -141,17 +130,6 @@ def test_experts_at_home_are_read_there_or_fetched() -> None:
         else:
             assert 0.0 < longer < n_bytes / rate
         assert a.expert_bytes == pytest.approx(b.expert_bytes)
-
-
-def test_a_prompt_in_groups_of_layers_costs_its_layers_once_and_marks_and_head_once_each() -> None:
-    geometry, spec = models.load("qwen3-30b-a3b").geometry, machine("h100")
-    cost = iteration_costs(geometry, spec, FixedCoverage(0.5))
-    request = Requests(np.zeros(1), np.array([300]), np.array([1]))
-    whole, cut = (serve(request, scheduler, cost) for scheduler in (Chunked(8192), Layered(8192, 4, "fixed")))
-    head_s = 2 * geometry.vocab * geometry.hidden / (spec.tiers["hbm"].peak_bytes_per_s.value * 0.8)
-    assert cut.n_iterations == 4 * whole.n_iterations
-    assert whole.expert_bytes == pytest.approx(cut.expert_bytes)
-    assert cut.busy_s - whole.busy_s == pytest.approx(3 * head_s, rel=0.5)
 
 
 # ------------------------------------------------------------------------------------------------ edges
