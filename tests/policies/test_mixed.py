@@ -1,7 +1,6 @@
 """Hot experts and widths of the others together: budgets, bounds, and what is refused."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusing import refuses
@@ -62,18 +61,3 @@ def test_losses_weighed_by_use_move_bits_to_what_the_prompt_used():
 def test_full_precision_has_no_replica_and_no_more_experts_are_hot_than_there_are():
     assert not MixedPrecision(0, rule="full").widths(seen_of(1), losses_of(1)).any()
     refuses("7 hot experts of 6 per layer", MixedPrecision(7).widths, seen_of(1), losses_of(1))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"rule": "best"}, "unknown rule 'best'; known: full, prefix_split"),
-        ({"placement": "ema"}, "unknown placement 'ema'; known: prefill_guided"),
-        ({"loss_weight": "gate"}, "unknown loss_weight 'gate'; known: none, prefill_share"),
-        ({"bits": 5}, "mean bits 5.0 must lie in 1..4"),
-        ({"alpha": 2.0}, "alpha 2.0 must lie in 0..1"),
-        ({"hot": -1}, "-1 hot experts per layer"),
-    ],
-)
-def test_refusals(fields, message):
-    refuses(message, MixedPrecision, **{"hot": 1} | fields)

@@ -236,13 +236,4 @@ def test_what_a_machine_says_is_taken_unless_it_is_given():
     assert near_of(FirstLayersNear(2).on(host), [1], [0], 2) == [0]
     for policy in (NearIfFaster(), Balance(), FirstLayersNear()):
         refuses("run it on one", policy.params)
-
-
-def test_refused_parameters():
-    for make, words in (
-        (lambda: PrefillGuided(1.5), "alpha"), (lambda: EMA(1.0), "beta"), (lambda: Balance(0.0), "fetch_reads"),
-        (lambda: Balance(float("nan")), "fetch_reads"),
-        (lambda: NearIfFaster(-1.0), "fetch_reads"), (lambda: FirstLayersNear(-1), "layers"),
-        (lambda: RandomPlacement(-1), "seed -1 must be"),
-    ):  # fmt: skip
-        refuses(words, make)
+    refuses("fetch_reads", Balance, float("nan"))
