@@ -273,7 +273,7 @@ def test_an_engines_own_residency_and_published_curves(name, n_rows, n_hits, n_l
             continue
         policy, scope = CURVES[row["policy"]]
         semantics = Semantics(scope, overflow="keep")
-        got = replay(trace, CACHES[policy](), None, semantics, int(row["budget_mib"]) * 2**20, "recorded").metrics
+        got = replay(trace, CACHES[policy](), PHONE, semantics, int(row["budget_mib"]) * 2**20, "recorded").metrics
         assert f"{100 * got['hit_frac'].value:.3f}" == row["hit_pct_cum"], row
         assert f"{100 * got['hit_frac_decode'].value:.3f}" == row["hit_pct_decode"], row
         assert f"{got['backing_bytes'].value / 2**20:.1f}" == row["read_mib"], row
