@@ -30,28 +30,23 @@ ENGINES = {  # by what is measured
 PRECISION = "precision"  # of table `quality`: experts at one width throughout, no cache
 
 
-Parameters = tuple[tuple[str, Any], ...]
-
-
 @dataclass(frozen=True)
 class Job:
-    """What fills one file of `table`, and all that decides it. effort: how much text a seed reads (docs/closed_loop.md).
+    """What fills one file of `table`, measured in the study's live model with its seeds. effort: how much of which text a seed
+    reads (docs/closed_loop.md).
 
     parameters, cache_frac: of the policy; schemes and orderings have their own. name: in the project's claims.
     """
 
     table: str
     what: str
-    model: str
-    dataset: str
-    seeds: tuple[int, ...]
     effort: Effort
-    parameters: Parameters = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
     cache_frac: float = 0.0
     name: str = ""
 
     def __str__(self) -> str:
-        return " ".join([self.what, self.dataset, *(str(value) for _, value in self.parameters)])
+        return " ".join([self.what, self.effort.dataset, *(str(value) for _, value in self.parameters)])
 
 
 def jobs(study: Settings) -> list[Job]:
@@ -60,12 +55,10 @@ def jobs(study: Settings) -> list[Job]:
 
 
 def _job(study: Settings, grid: Inside, given: dict[str, Any]) -> Job:
-    live = study.live
-    name, cache_frac, dataset = given.pop("name", ""), given.pop("cache_frac", 0.0), given.pop("dataset", live.dataset)
-    text = {"n_items": given.pop("items"), "prompt_tokens": live.prompt, "decode_tokens": live.output, "dataset": dataset}
-    effort = Effort(n_whole=live.whole_windows, **text)
-    where = (grid.table, grid.series, live.name, dataset, study.seeds, effort)
-    return Job(*where, parameters=tuple(given.items()), cache_frac=cache_frac, name=name)
+    live, name, cache_frac = study.live, given.pop("name", ""), given.pop("cache_frac", 0.0)
+    text = {"n_items": given.pop("items"), "prompt_tokens": live.prompt, "decode_tokens": live.output}
+    effort = Effort(n_whole=live.whole_windows, dataset=given.pop("dataset", live.dataset), **text)
+    return Job(grid.table, grid.series, effort, tuple(given.items()), cache_frac, name)
 
 
 def compared(study: Settings) -> list[dict[str, Any]]:
@@ -73,8 +66,8 @@ def compared(study: Settings) -> list[dict[str, Any]]:
     return [
         {
             "name": job.name,
-            "model": job.model,
-            "dataset": job.dataset,
+            "model": study.live.name,
+            "dataset": job.effort.dataset,
             "cache_frac": job.cache_frac,
             "parameters": json.dumps(sliced_run(dict(job.parameters), job.cache_frac).parameters, sort_keys=True),
         }
@@ -101,40 +94,41 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    named = sums_of_named(job.model, job.dataset, job.effort.n_items, job.seeds, job.what == "policy")
-    of = f"{job!r}/{schemes}/{machine.sha256}/{named}/{sources.sha256(*ENGINES[job.what])}"
+    model, effort = study.live.name, job.effort
+    named = sums_of_named(model, effort.dataset, effort.n_items, study.seeds, job.what == "policy")
+    of = f"{model}/{study.seeds}/{job!r}/{schemes}/{machine.sha256}/{named}/{sources.sha256(*ENGINES[job.what])}"
     study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
     cut = {of.name: getattr(job.effort, of.name) for of in fields(Cut)}
     run = sliced_run(dict(job.parameters), job.cache_frac, **cut)
-    loaded = models.load(models.find(job.model))
-    return [evaluate_inside(loaded, job.dataset, run, seed) for seed in job.seeds]
+    loaded = models.load(models.find(study.live.name))
+    return [evaluate_inside(loaded, job.effort.dataset, run, seed) for seed in study.seeds]
 
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:
     run = sliced_run(dict(job.parameters), job.cache_frac, n_items=job.effort.n_items)
-    return compare(job.model, [job.dataset], run, job.seeds, load_hardware(study.hardware), lambda *told: None)
+    return compare(study.live.name, [job.effort.dataset], run, study.seeds, load_hardware(study.hardware), lambda *told: None)
 
 
 def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
     """Whole windows with every routed expert at the low width of a pair, made by each scheme (the paper's Table 1)."""
     effort, rows = job.effort, []
-    loaded = models.load(models.find(job.model))
+    loaded = models.load(models.find(study.live.name))
     size = {"n_items": effort.n_whole, "n_tokens": effort.n_whole * (effort.prompt_tokens + effort.decode_tokens - 1)}
     with models.suitable_threads(loaded.model):
-        for seed in job.seeds:
+        for seed in study.seeds:
             lab = Lab(loaded, seed, effort=effort)
             for pair, scheme in [(None, "full"), *product(study.live.scheme_pairs, study.live.schemes)]:
                 scores = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
-                rows.append(quality_row(loaded, PRECISION, {"pair": pair, "scheme": scheme}, job.dataset, seed, scores))
+                rows.append(quality_row(loaded, PRECISION, {"pair": pair, "scheme": scheme}, effort.dataset, seed, scores))
     return rows
 
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
-    loaded = models.load(models.find(job.model))
-    return measured(loaded, orderings.ORDERINGS, partial(Lab, loaded, effort=job.effort), job.seeds, dataset=job.dataset)
+    loaded = models.load(models.find(study.live.name))
+    return measured(loaded, orderings.ORDERINGS, partial(Lab, loaded, effort=job.effort), study.seeds, dataset=job.effort.dataset)
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}
