@@ -1,5 +1,5 @@
-"""The hardware page's menus and the numbers of every machine: all machines, recorded steps spread over them; those steps under
-the roof, whose labels roofline.py places, and on the clock."""
+"""The numbers of every machine on the hardware page, and recorded steps under the roof, whose labels roofline.py places, and on
+the clock."""
 
 import re
 from typing import Any
@@ -7,37 +7,16 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Control, Drawn, some
+from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.hardware import roofline
+from tokentape.dashboards.hardware.words import EARLY_LAYERS
 from tokentape.dashboards.units import number, quantity, share
 
-EARLY_LAYERS = 4
-WINDOWS = {"all": "the whole step", "early": f"its first {EARLY_LAYERS} layers"}
 LINKS = re.compile(r"(https?://[^\s;,)]*[^\s;,).])")  # split() then gives text and addresses in turn
 
 
 def own(ask: Ask) -> dict[str, Any]:
-    machines, steps = ask("machines"), ask("steps")
-    tables = _tables(machines, ask("numbers"))
-    return {"controls": _controls(machines, steps), "choices": tuple(_choices(ask)), "extra": {"tables": tables}}
-
-
-def _choices(ask: Ask) -> list[dict[str, str]]:
-    return [
-        {"hardware": row["hardware"], "step": row["step"], "window": window}
-        for row in ask.made(pairs).to_dicts()
-        for window in WINDOWS
-        if window == "all" or row["n_layers"] > EARLY_LAYERS
-    ]
-
-
-def _controls(machines: pl.DataFrame, steps: pl.DataFrame) -> tuple[Control, ...]:
-    titles = {row["step"]: row["title"] for row in steps.to_dicts()}
-    return (
-        Control("hardware", "Machine", {row["hardware"]: f"{row['hardware']}: {row['title']}" for row in machines.to_dicts()}),
-        Control("step", "Step", titles | {"": "none recorded"}),
-        Control("window", "Clock shows", WINDOWS),
-    )
+    return {"extra": {"tables": _tables(ask("machines"), ask("numbers"))}}
 
 
 def _tables(machines: pl.DataFrame, numbers: pl.DataFrame) -> list[dict[str, Any]]:
@@ -55,18 +34,11 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "value": value, "band": band, "source": LINKS.split(row["source"])}
 
 
-def pairs(ask: Ask) -> pl.DataFrame:
-    """Machines with their steps; without one, "" of no layer."""
-    return ask("machines").select("hardware").join(
-        ask("steps").select("hardware", "step", "n_layers"), on="hardware", how="left", maintain_order="left_right"
-    ).with_columns(pl.col("step").fill_null(""), pl.col("n_layers").fill_null(0))  # fmt: skip
-
-
 def roof(ask: Ask) -> Drawn:
     """Labels are placed where they cover nothing. frames: machine -> the ends of both axes, as the chart's parameter has them."""
     ceilings, found, hues = ask("ceilings"), ask.made(points), ask.made(colours)
     frames, roofs, words, placed = roofline.roofs(ceilings, found)
-    held = ask.made(pairs).filter(pl.col("hardware").is_in(list(frames)))
+    held = ask("pairs").filter(pl.col("hardware").is_in(list(frames)))
     ends = [{"expr": f"frames[hardware][{n}]"} for n in range(4)]
     limits = {machine: [*frame.x, *frame.y] for machine, frame in frames.items()}
     own: dict[str, Any] = {"frames": limits, "across": ends[:2], "up": ends[2:]}

@@ -53,6 +53,10 @@ with steps as (
 ranked as (select *, row_number() over (partition by hardware order by step) as turn from steps)
 select * exclude (turn) from ranked qualify row_number() over (order by turn, hardware) <= $size order by hardware, step
 
+-- pairs: Machines with their steps; without one, '' of no layer.
+select hardware, m.title, n_steps, coalesce(step, '') as step, s.title as step_title, coalesce(n_layers, 0) as n_layers
+from ({machines}) m left join ({steps}) s using (hardware) order by n_steps desc, hardware, step
+
 -- points: Per step and operation: seconds, share of the step, bytes of the fast tier, operations.
 -- An operation of a step is summed over its layers on every resource; the slowest resource tells its time.
 with summed as (

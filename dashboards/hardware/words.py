@@ -3,6 +3,7 @@
 from tokentape.dashboards import theme
 
 OWN_MEMORY = "'s memory"  # behind the name of an engine that reads it in another way than through the tier's interface
+EARLY_LAYERS = 4  # that the clock shows alone
 WIDTH, HEIGHT = 1060, 440  # of the roofline, in pixels
 SIZES = (40.0, 900.0)  # area of a point in square pixels, at no and at all of the step's time
 REACHED, PEAK, OTHERS = "reached: peak × efficiency", "peak", "other engines, tiers and links, as reached"
