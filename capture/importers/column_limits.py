@@ -4,6 +4,7 @@ Apart from it because responses of a server are imported without Polars, which t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 
@@ -49,15 +50,18 @@ def _numbers(column: pl.Series, text: str | None) -> pl.Series:
     return pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
 
 
-def plain(column: pl.Series, is_list: bool = False) -> pl.Series:
-    """Of a column of several types the numbers, or lists of numbers, the others null; another column as it is."""
+def plain(column: pl.Series, depth: int = 0) -> pl.Series:
+    """Of a column of several types the numbers, or lists of numbers `depth` deep, the others null; another column as it is."""
     if column.dtype != pl.Object:
         return column
-    numbers = [
-        value if isinstance(value, list) == is_list and {*map(type, value if is_list else [value])} <= {int, float} else None
-        for value in column
-    ]
-    return pl.Series(column.name, numbers, pl.List(pl.Float64) if is_list else pl.Float64, strict=False)
+    kind = (pl.Float64, pl.List(pl.Float64), pl.List(pl.List(pl.Float64)))[depth]
+    return pl.Series(column.name, [value if _is_plain(value, depth) else None for value in column], kind, strict=False)
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    if depth:
+        return isinstance(value, list) and bool(value) and all(_is_plain(of, depth - 1) for of in value)
+    return type(value) in (int, float)
 
 
 def refuse(is_wrong: pl.Series, column: pl.Series, where: Row, wanted: str) -> None:

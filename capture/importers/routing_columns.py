@@ -92,9 +92,11 @@ def part_of(
             f"{where.path}: has other columns ({', '.join(found.values())}) than the files before it; import them apart"
         )
     named.update(found)
-    if isinstance(getattr(frame[found["experts"]].dtype, "inner", None), pl.List):
-        where = Place(where.path, np.repeat(where.rows, frame[found["experts"]].list.len().fill_null(1).clip(1)))
-        frame = frame.explode(found["experts"])  # a list per token
+    tokens = plain(frame[found["experts"]], 2)
+    if isinstance(getattr(tokens.dtype, "inner", None), pl.List) and tokens.null_count() < len(tokens):
+        refuse(tokens.is_null(), frame[found["experts"]], where, "lists of expert ids, one per token")
+        where = Place(where.path, np.repeat(where.rows, tokens.list.len().clip(1)))
+        frame = frame.with_columns(tokens).explode(found["experts"])
     from_text, n = form == "csv", len(frame)
 
     def constant(value: Any, kind: Any) -> pl.Series:
@@ -192,7 +194,7 @@ def _lists(column: pl.Series, where: Place, from_text: bool, kind: Any) -> tuple
 
 def _block(column: pl.Series, where: Place, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
     """Of rows that are read together: texts and numbers of 8 bytes take many times what is kept of them."""
-    is_id, is_one, found = kind == pl.Int64, False, plain(column, is_list=True)
+    is_id, is_one, found = kind == pl.Int64, False, plain(column, 1)
     wanted = f"{'expert ids' if is_id else 'weights'}: a list, or one number"
     if column.dtype == pl.String and from_text:
         number = r"[0-9]{1,10}" if is_id else r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?"
