@@ -321,7 +321,6 @@ def test_caches_of_different_layers_do_not_touch():
 
 def test_bad_input_is_named():
     refuses("below one expert", run, "lru", [[0]], [5], 4)
-    refuses("profile_frac", Static, profile_frac=0.0)
     refuses("has no `promote`", run, Incomplete(), [[0]], [1], 1)
     with pytest.raises(ValueError, match=r"Fifth\.which is 4; it must be SIEVE, SLRU, S3_FIFO or ARC"):
         run(type("Fifth", (Sieve,), {"which": 4})(), [[0]], [1], 1)

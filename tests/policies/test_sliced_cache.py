@@ -173,11 +173,6 @@ def test_bad_arguments_are_refused_in_one_line():
     refuses(r"must lie in 0\.\.1", controller.decode, layer + 1, values, gates)
     refuses("top_k at most", Controller, SliceMoE(), 2, 8, 9, 5, 4, 100)
     refuses("similarity is", Controller, SliceMoE(Buddy(np.zeros((1, 8, 8), np.float32))), 2, 8, 4, 5, 4, 100)
-    refuses("soft budget moves", SliceMoE, budget=Soft(0.1))
-    refuses("needs a budget", SliceMoE, cache=SlicedCache(skip_lsb_when_over_budget=True))
-    refuses("lsb_policy", SlicedCache, lsb_policy="never")
-    for refused in (lambda: Hard(1.5), lambda: CachePrior(2.0), lambda: SlicedCache(4, 8), lambda: SliceMoE(free_steps=-1)):
-        refuses(r"must|need", refused)
 
 
 def test_an_empty_stream_and_a_capacity_below_one_slice():

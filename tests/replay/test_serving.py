@@ -305,7 +305,6 @@ def test_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         (lambda: serve(one(900, 3), Chunked(), qwen, Limits(kv_blocks=56)), "need 57 KV blocks of 16, kv_blocks is 56"),
         (lambda: serve(one(5), Layered(n_max=49, n_lg_rule="fixed"), qwen), "n_max 49: more groups than the model's 48 layers"),
         (lambda: serve(one(5), type("Own", (), {"rule": Disaggregated().decode_rule})(), qwen), "Own: starts_decoding"),
-        (lambda: Layered(n_lg_rule="ceil"), "n_lg_rule 'ceil' is unknown"),
         (lambda: Limits(max_seqs=0), "max_seqs must be at least 1, found 0"),
         (lambda: synthetic("wiki", 1.0, 0), "data set 'wiki' is unknown"),
         (lambda: Speculation(-1, ()), "n_nodes is -1"),

@@ -289,7 +289,7 @@ def test_the_policy_of_the_docs_runs_from_a_file(tmp_path) -> None:
     assert counted[0] == counted[1] > (0, 0, 0)
 
 
-def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_parameters() -> None:
+def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_is_what_lies_too_far() -> None:
     tape = tape_of(0, 1)
     with pytest.raises(ValueError, match="profile expert_stream has no lane of kind prefetch"):
         simulate(tape, tape.requests(), system_of(Neighbours()), load(MACHINE), Setting(profile="expert_stream"))
@@ -299,6 +299,3 @@ def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_param
     with pytest.raises(FloatingPointError, match="predict scored an expert NaN"):
         simulate(tape, tape.requests(), system_of(NoNumber()), load(MACHINE))
     refuses("profile_frac 2.0 in 0..1", type("Whole", (Neighbours,), {"profile_frac": 2.0}))
-    for wrong in ({"n": -1}, {"distance": 0}, {"profile_frac": 0.0}):
-        refuses("must", PREFETCHERS["transitions"], **wrong)
-    refuses("keep_frac", PREFETCHERS["activation_matrix"], keep_frac=1.5)
