@@ -359,12 +359,3 @@ def test_overlapped_fetches_are_never_slower_and_do_not_depend_on_the_lookup_rul
     )
     assert overlapped["total_s"].value < blocking["total_s"].value
     assert overlapped["n_hits"] == blocking["n_hits"]
-
-
-def test_float_experts_on_an_integer_engine_are_marked():
-    trace = make_trace()
-    marks = {
-        form: replay(trace, CACHES["lru"](), PHONE, Semantics("global"), 10**5, form).settings["is_extrapolated"]
-        for form in ("int8-g32", "fp16")
-    }
-    assert marks == {"int8-g32": False, "fp16": True}
