@@ -43,17 +43,15 @@ def reject(rows: RoutedRows, source: Source) -> None:
         ("request", rows.request_id, U32),
         ("position", rows.position, MAX_TOKENS - 1),
         ("layer", rows.layer, geometry.n_layers - 1),
+        ("expert", ids, geometry.n_experts - 1),
     ):
         if numbers.min() < 0 or numbers.max() > most:
-            at = int(np.argmax((numbers < 0) | (numbers > most)))
-            raise _bad(rows, source, at, f"{name} {numbers[at]} is outside 0..{most}")
+            at, *slot = np.argwhere((numbers < 0) | (numbers > most))[0]
+            raise _bad(rows, source, at, f"{name} {numbers[at, *slot]} is outside 0..{most}")
     is_moe = np.isin(np.arange(geometry.n_layers), geometry.moe_layers)
     if not is_moe[rows.layer].all():
         at = int(np.argmin(is_moe[rows.layer]))
         raise _bad(rows, source, at, f"layer {rows.layer[at]} has no experts in this model")
-    if ids.min() < 0 or ids.max() >= geometry.n_experts:
-        at, slot = np.argwhere((ids < 0) | (ids >= geometry.n_experts))[0]
-        raise _bad(rows, source, at, f"expert {ids[at, slot]} is outside 0..{geometry.n_experts - 1}")
     twice = _given_twice(ids)
     if twice is not None:
         raise _bad(rows, source, twice[0], f"expert {twice[1]} appears twice in the row")
@@ -62,10 +60,9 @@ def reject(rows: RoutedRows, source: Source) -> None:
         at, slot = np.argwhere(~(np.abs(weights) <= MAX_GATE_WEIGHT))[0]
         raise _bad(rows, source, at, f"weight {slot} is {weights[at, slot]}, outside {MAX_GATE_WEIGHT:g} either way")
     grouped = rows.grouped
-    if grouped.repeated is not None:
-        raise _bad(rows, source, grouped.repeated, "this row was already given")
-    if grouped.moved is not None:
-        raise _bad(rows, source, grouped.moved, "its token runs in two passes")
+    for row, what in ((grouped.repeated, "this row was already given"), (grouped.moved, "its token runs in two passes")):
+        if row is not None:
+            raise _bad(rows, source, row, what)
 
 
 def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
