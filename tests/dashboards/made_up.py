@@ -73,6 +73,8 @@ SUMMARIES = {
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
 VIEWS_SQL = (Path(str(warehouse.__path__[0])) / "views.sql").read_text()  # its first statement is a macro
+# Curves, and where along them what is told is: the first rate at which a level is lost, from which batch speculation pays.
+READ_OFF = json.loads(Path(__file__).with_name("read_off.json").read_text())
 NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
 
 

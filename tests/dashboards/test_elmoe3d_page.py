@@ -5,7 +5,7 @@ import dataclasses
 import duckdb
 import polars as pl
 import pytest
-from made_up import Rows, assert_says, opened, page_of
+from made_up import READ_OFF, Rows, assert_says, opened, page_of
 from made_up_elmoe3d import (
     EAGLE,
     ELASTIC,
@@ -67,13 +67,7 @@ def test_a_missed_winner_is_ringed_and_a_withheld_cell_has_none(page: Page) -> N
     assert withheld["published"].is_null().all()
 
 
-@pytest.mark.parametrize(("gains", "start"), [
-    ([0.5, 1.1, 1.2], 2),
-    ([1.1, 0.9, 1.2], 4),
-    ([1.2, 1.1, 0.9], None),
-    ([1.2, 1.1, 1.3], 1),
-    ([0.5, 1.0, 1.2], 4),
-])  # fmt: skip
+@pytest.mark.parametrize(("gains", "start"), READ_OFF["pays"])
 def test_speculation_pays_from_where_it_stays_faster(gains: list[float], start: int | None) -> None:
     assert asked_of("pays", batch=[1, 2, 4], phi_sd=gains)["at"].to_list() == [start]
 

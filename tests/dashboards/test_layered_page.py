@@ -5,7 +5,7 @@ import json
 import duckdb
 import polars as pl
 import pytest
-from made_up import Rows, answers_of, assert_says, opened, page_of, said_of, told
+from made_up import READ_OFF, Rows, answers_of, assert_says, opened, page_of, said_of, told
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -54,13 +54,7 @@ def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(page: Page) -> No
     assert rows.group_by("line", "tokens_of").len()["len"].unique().to_list() == [4]
 
 
-@pytest.mark.parametrize(("attained", "found"), [
-    ([1.0, 0.8], (1.5, "")),
-    ([1.0, 0.9], (2.0, "at least")),
-    ([0.8, 1.0], (1.0, "below")),
-    ([0.95, 0.0], (1 + 0.05 / 0.95, "")),
-    ([1.0, 0.8, 1.0], (1.5, "")),  # not found again at a higher rate
-])  # fmt: skip
+@pytest.mark.parametrize(("attained", "found"), READ_OFF["capacity"])
 def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found: tuple[float, str]) -> None:
     rates = [1.0, 2.0, 3.0][: len(attained)]
     with opened() as c:

@@ -18,7 +18,7 @@ from made_up_systems import add_cells
 from refusing import full, raising, refuses
 
 from tokentape.dashboards import index, plot, site
-from tokentape.dashboards.site import build, experts
+from tokentape.dashboards.site import build, compare, experts
 from tokentape.warehouse.sql import BadWarehouse, connect
 
 # Names, not addresses: nothing is fetched from them.
@@ -184,6 +184,7 @@ def test_index_tells_what_is_there_and_how_it_was_made(pages: dict[str, str]) ->
         assert words in html, words
 
 
+@pytest.mark.usefixtures("one_topic")  # of the others: test_pages.py
 def test_an_empty_warehouse_says_what_to_run(empty_database: Path, tmp_path: Path) -> None:
     out = build(empty_database, tmp_path / "site")
     html = out.read_text(encoding="utf-8")
@@ -205,9 +206,9 @@ def test_one_page_holds_fewer_tapes_rather_than_grow(database: Path, tmp_path: P
 
 @pytest.mark.usefixtures("one_topic")
 def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unreplayed_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "site"
+    database, out = unreplayed_database, tmp_path / "site"
     assert "first pages" in build(database, out).read_text()
     (out / "old.html").write_text("from an older version")
     assert "Nothing has changed." in build(database, out).read_text()
@@ -271,7 +272,8 @@ def test_a_page_alone_says_what_it_says_among_others_with_vega_inside(
     assert "&#39;self&#39;" not in html
 
 
-def test_a_machine_that_needs_no_energy_has_pages(tmp_path: Path) -> None:
+def test_a_machine_that_needs_no_energy_has_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "TOPICS", {page.file: page for page in (experts, compare)})  # those that show such rows
     rows = made(add_cells)
     rows["traces"].append(catalogue(TAPES[0]))
     for policy in ("lru", "belady"):

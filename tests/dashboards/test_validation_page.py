@@ -1,14 +1,13 @@
 """The validation page against made-up errors whose answers can be told by hand."""
 
-from pathlib import Path
-
 import duckdb
 import polars as pl
-from made_up import Rows, assert_says, made, opened, said_of, write
+from made_up import Rows, assert_says, opened, page_of, said_of
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
 from tokentape.dashboards.engine.ask import words_of
-from tokentape.dashboards.site import build, validation
+from tokentape.dashboards.shell import render
+from tokentape.dashboards.site import validation
 
 PAGE = validation  # of the fixtures page and said
 FITTED = words_of("validation")["SPLITS"]["fitted"]
@@ -36,9 +35,8 @@ def test_a_device_measured_in_two_versions_is_two_setups() -> None:
     assert setups == ["A100-SXM4-80GB", "H100 80GB HBM3, vllm 0.19.0", "H100 80GB HBM3, vllm 0.20.0"]
 
 
-def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp_path: Path) -> None:
-    front = build(write(tmp_path / "dram.duckdb", made(add_dram_validation)), tmp_path / "site")
-    html = front.with_name("validation.html").read_text(encoding="utf-8")
+def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run() -> None:
+    html = render(page_of(validation, add_dram_validation), [(validation.file, validation.title)])
     assert html.count('class="missing"') == 6
     assert "tokentape hardware validate FILES --record" in html
     assert '<div class="chart" id="dram">' in html
