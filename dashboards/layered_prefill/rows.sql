@@ -145,9 +145,9 @@ with steps as (
     select *, frac < $ATTAINED_FRAC as is_below, lag(rate) over w as rate_before, lag(frac) over w as before
     from shares where frac is not null window w as (partition by "of" order by rate)
 ), found as (
-    select unnest("of"), case when not bool_or(is_below) then 'at least' when arg_min(is_below, rate) then 'below' else '' end as kind,
+    select unnest("of"), case when not bool_or(is_below) then 'at least' when first(is_below order by rate) then 'below' else '' end as kind,
         min(rate) as lowest, max(rate) as highest,
-        arg_min(rate_before + (before - $ATTAINED_FRAC) / (before - frac) * (rate - rate_before), rate) filter (is_below) as crossing
+        first(rate_before + (before - $ATTAINED_FRAC) / (before - frac) * (rate - rate_before) order by rate) filter (is_below) as crossing
     from steps group by "of"
 )
 select * exclude (lowest, highest, crossing), case kind when 'below' then lowest when 'at least' then highest else crossing end as per_s,

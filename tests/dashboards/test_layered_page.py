@@ -20,7 +20,6 @@ from made_up_layered import (
     served,
 )
 
-from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import layered
@@ -144,7 +143,7 @@ def test_layered_is_named_by_what_differs_wherever_its_parameters_are() -> None:
     assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
     with opened(lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
-        assert layered_rows.points(layered.asked(c))["chunk_tokens"].to_list() == [512]
+        assert layered_words.points_of(layered.asked(c), "", ["x"])["chunk_tokens"].to_list() == [512]
 
 
 def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection) -> None:
