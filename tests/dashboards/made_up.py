@@ -317,6 +317,5 @@ def assert_says(said: dict[str, dict[str, str]], page: str) -> None:
 
 def said_of(page: Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
     """The sentence of a page's figure over rows of one's own. facts: what else it names."""
-    folder = page.folder
     named = {name: say.Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
-    return say.filled(load(folder, figure)["answer"], {**words_of(folder.name), **named})
+    return say.filled(load(page.folder, figure)["answer"], {**words_of(page.folder.name), **named})

@@ -197,8 +197,7 @@ def errors_of(steps):
 
 def test_bars_of_a_model_with_nothing_fitted():
     errors = errors_of(STEPS)
-    roles = {ratio.claim_id: ratio.role for ratio in RATIOS}
-    of_calibrate, predicted = ([e for c, e in errors.items() if roles[c] == role] for role in ("calibrate", "predict"))
+    of_calibrate, predicted = ([errors[r.claim_id] for r in RATIOS if r.role == role] for role in ("calibrate", "predict"))
     assert (len(of_calibrate), len(predicted)) == (13, 13)
     assert np.median(list(errors.values())) <= 0.10
     assert np.mean(predicted) <= 0.07
