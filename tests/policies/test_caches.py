@@ -380,11 +380,3 @@ def test_policies_hold_no_instances_and_bounds_say_so():
     assert [name for name, kind in CACHES.items() if kind().is_bound] == BOUNDS
     assert Static(profile_frac=1.0).is_bound
     assert not LRU().is_bound
-
-
-def test_the_clock_counts_events_whether_one_call_or_many():
-    cache = ExpertCache(CACHES["lru"](), np.ones(4, np.int64), np.zeros(4, np.int32), np.array([2], np.int64))
-    cache.advance(np.array([0, 1, 2], np.int32), np.array([0, 2, 3], np.int64))
-    assert (cache.n_events, cache.n_lookups) == (2, 3)
-    cache.advance(np.array([3], np.int32))
-    assert (cache.n_events, cache.n_lookups) == (3, 4)
