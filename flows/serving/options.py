@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,18 +17,87 @@ if TYPE_CHECKING:
     from tokentape.replay.serving.metrics import ServiceLevel
 
 
-_TYPES: dict[str, Any] = {"text": str, "texts": list[str], "number": float, "whole": int, "path": Path}
-_SHARED = {"profile": (ProfileOption, None), "store": (StoreOption, None)}
-
-
-def _of(default: Any = None, type: str = "", flags: Sequence[str] = (), **more: Any) -> tuple[Any, Any]:
-    kind = _TYPES[type] | None if default is None else default.__class__
-    return Annotated[kind, option(more.pop("help"), *flags, **more)], default
+def _of(kind: Any, help: str, default: Any = None, *names: str, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, option(help, *names, **more)], default
 
 
 # Of both commands and of one, in the order of their help: what it is and its default, by parameter.
-_FILE = (Path(__file__).parent / "options.toml").read_text(encoding="utf-8")
-OPTIONS: dict[str, tuple[Any, Any]] = {name: _SHARED.get(name) or _of(**told) for name, told in tomllib.loads(_FILE).items()}
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "scheduler": _of(str, "static, orca, chunked, layered; disaggregated: two engines, each on such a machine.", "layered"),
+    "rate": _of(float | None, "Requests per second."),
+    "param": _of(
+        list[str] | None,
+        "A field of the scheduler, NAME=VALUE; repeatable: chunk_tokens=1024; n_max=8, n_lg_rule=fixed, pass_tokens=32768.",
+    ),
+    "model": _of(str, "A shipped model (`tokentape models list`) or a config.json.", "qwen3-30b-a3b"),
+    "hardware": _of(str, "A shipped machine or my.toml; all its devices share a layer.", "h100x2"),
+    "workload": _of(
+        str,
+        "sharegpt, arxiv or 30k; a tape (TRACE); requests.csv of arrival_s, n_prompt_tokens, n_output_tokens; prompt-8192.",
+        "arxiv",
+    ),
+    "arrival": _of(
+        str | None,
+        "poisson; gamma (bursty, see --cv); trace (as recorded, scaled to --rate); at_once. "
+        "[default: trace for tapes and files, gamma with --cv, else poisson]",
+    ),
+    "cv": _of(float, "Coefficient of variation of the gaps between arrivals; 1 is Poisson.", 1.0),
+    "client": _of(
+        bool,
+        "Times of a benchmark client over HTTP: its text is tokenised first, and sharegpt, arxiv and 30k come when it sends.",
+        False,
+        "--client",
+    ),
+    "requests": _of(int | None, "Requests of a run. [default: 600 seconds of them]", min=1),
+    "seeds": _of(int | None, "Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]", min=1),
+    "slo_ttft": _of(float | None, "Seconds to the first token. [default: the paper's for its models]"),
+    "slo_tbt": _of(float | None, "Seconds of a request's longest gap between tokens."),
+    "attained": _of(float, "Share of the requests that must meet both limits.", 0.9),
+    "kv_blocks": _of(
+        str | None,
+        "KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
+    ),
+    "memory_frac": _of(float | None, "Share of the machine's memory that the engine takes. [default: 0.9]"),
+    "max_seqs": _of(int, "Requests that decode or are in prefill together, on all replicas.", 256, min=1),
+    "coverage": _of(
+        str,
+        "Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with routing), "
+        "or a TRACE whose curves are taken.",
+        "paper_table",
+    ),
+    "expert_placement": _of(
+        str | None,
+        "Devices hold whole experts: linear, round_robin, or a map of `export eplb`. [default: each a part of every expert]",
+    ),
+    "expert_format": _of(str, "Of the experts: bf16, fp16, fp8, int8-g32, int4, mxfp4.", "bf16", "--weights"),
+    "expert_times": _of(
+        str, "With --profile layered_prefill: fitted, or measured, timed kernels of the machine's GPU.", "fitted"
+    ),
+    "prefix_cache": _of(bool, "Skip prompt prefixes that the trace's blocks repeat.", False, "--prefix-cache"),
+    "verify_nodes": _of(int, "Speculative decoding: drafts that each request has verified per iteration.", 0, min=0),
+    "acceptance": _of(
+        str | None,
+        "Chance that a draft is accepted once those before it are: 0.8, by position 0.8,0.7, or a TRACE with rounds.",
+    ),
+    "draft_ms": _of(float, "Milliseconds in which a round's drafts are made.", 0.0, min=0),
+    "profile": (ProfileOption, None),
+    "fit": _of(
+        str,
+        "Of the paper's server: a shipped fit or a file that `calibrate serving` wrote. Its numbers are those of "
+        "--profile layered_prefill; the scale of arXiv prompts and what prefill tokens touch are always the fit's.",
+        "h100x2",
+    ),
+    "engine": _of(
+        Path | None,
+        "Settings of a vLLM engine (meta.json: vllm_version, engine_kwargs) in place of scheduler, limits and formats.",
+    ),
+    "fits": _of(
+        Path | None,
+        "Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.",
+    ),
+    "out": _of(Path | None, "Write when each request of every seed began and ended: .csv or .parquet."),
+    "store": (StoreOption, None),
+}
 
 
 def serves(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
