@@ -61,7 +61,7 @@ def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
     (tmp_path / "one.csv").write_text("".join(first_turn))
     tape = tape_of(store, import_bigmoe(tmp_path / "one.csv", store), None)
     trace = load_trace(store, tape.trace_id)
-    agreed = replay(trace, LRU(), None, ENGINE_BIGMOE, 2 * offload.MIB, "recorded").metrics
+    agreed = replay(trace, LRU(), load("oneplus-15r"), ENGINE_BIGMOE, 2 * offload.MIB, "recorded").metrics
     widths = {"hidden": 64, "n_heads": 2, "n_kv_heads": 2, "head_dim": 32, "vocab": 100, "expert_intermediate": 32}
     tape = replace(tape, geometry=tape.geometry.model_copy(update=widths))
     n_tokens = int(tape.n_inputs[0] - tape.n_prompt[0])
