@@ -42,6 +42,7 @@ def error(store: Store, machine: str, metric: str, **numbers: float) -> float:
     return mean(abs(ours[k] / published[settings[k]] - 1.0) for k in ours)
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_fit_makes_of_claims_to_calibrate_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Predicted rows are not read: other numbers in their place change nothing."""
     other = {key: row | ({} if row["role"] == "calibrate" else {"value": 1.0}) for key, row in stated(PAPER).items()}
