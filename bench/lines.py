@@ -16,7 +16,7 @@ PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
 # What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests. Tests
 # have a number of their own, not a share: a change that takes away product alone is none against them.
-BUDGET, TESTS = 59_045, 37_324
+BUDGET, TESTS = 59_048, 37_339
 
 
 def lines(folder: str) -> int:

@@ -231,6 +231,9 @@ def run(
         "n_restarts": serving.n_restarts,
     }
     outside = _outside(recorded, requests, system, machine, made)
+    rerouted, ids = metrics.get("rerouted_frac"), made.slots.ids
+    if (rerouted and rerouted.value) or (ids is not recorded.ids and np.any(np.sort(ids) != np.sort(recorded.ids))):
+        outside.append("open loop: rerouted tokens keep the scores of the natural route")
     settings = {
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,

@@ -126,6 +126,8 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     system = ("replay", trace_id, "--system", "slicemoe", "--set", "residency.budget=40%", "--hardware", "slicemoe-xpu")
     slots = ("route.router=cache_prior", "route.router.strength=0.3", "route.pair=MAT42", "residency.start=cold")
     tokentape.ok(*system, *(word for slot in slots for word in ("--set", slot)))
+    (run,) = read_rows(store, "system_runs")
+    assert "open loop: rerouted tokens keep the scores of the natural route" in run["outside_envelope"]
     told = tokentape.sql("select value from metrics where metric = 'high_bit_miss_frac'")
     (quality,) = read_rows(store, "quality")
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
@@ -174,6 +176,7 @@ def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, t
     write_tiny(store)
     done = tokentape.ok("replay", "tiny", "--system", "slicemoe", "--set", "route.router=lru", "--hardware", "slicemoe-xpu")
     assert "high_bit_miss_frac" in done.out
+    assert "open loop" not in read_rows(store, "system_runs")[0]["outside_envelope"]
 
 
 @pytest.mark.parametrize(("of", "study"), [("experts", "slicemoe"), ("drafts", "elmoe3d"), ("kv", "kelle")])

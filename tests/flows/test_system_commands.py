@@ -140,6 +140,14 @@ def test_bands_are_over_seeds_where_something_draws(tokentape: Cli, store: Store
         assert rows["lru_offload"]["value"] == 0.0
 
 
+def test_a_random_warm_up_is_drawn_by_the_workloads_seed(store: Store, tape: str) -> None:
+    """Of another warm-up no seed decides anything, and its run is the same whatever the seed."""
+    for warmup, n_runs in (("random", 2), ("pcw", 1)):
+        changes = {"residency.budget": "50%", "route.warmup": warmup}
+        each = [runs.Asked(tape, "slicemoe", "slicemoe-xpu", runs.workload_of(f"seed={seed}"), changes) for seed in (1, 2)]
+        assert len({runs.setting_of(store, asked, asked.made(store)).seed for asked in each}) == n_runs
+
+
 def test_what_no_one_chose_is_said_and_what_cannot_be_made_again_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape.ok("compare", tape, "--systems", "layered")
     assert f"{N_REQUESTS} requests of the tape, at most {N_REQUESTS} at once, all there at 0" in done.out

@@ -150,6 +150,8 @@ def test_a_router_of_ones_own_from_a_file_reroutes_to_what_is_resident(taped, ta
         for route in ({}, {"route": f"{file}:Near", "route.slack": "0"}, {"route": f"{file}:Near", "route.slack": "0.8"})
     )
     assert np.array_equal(stock.slots.totals, none.slots.totals)
+    slack_0 = system_of("lru_offload", given | {"route": f"{file}:Near", "route.slack": "0"})
+    assert "open loop" not in run(tape, tape.requests(), slack_0, XPU).settings["outside_envelope"]
     assert own.total(ev.HITS) / own.total(ev.LOOKUPS) > stock.total(ev.HITS) / stock.total(ev.LOOKUPS)
     assert np.array_equal(recorded(taped[0]).ids, tape.ids), "the tape's own choices stay"
     assert isinstance(resolve("route", f"{file}:Near", {}), Router)
@@ -169,6 +171,8 @@ def test_shipped_routers_work_beside_any_cache(tape, name):
     stock = simulate(tape, tape.requests(), system_of("lru_offload", given), XPU)
     made = simulate(tape, tape.requests(), system_of("lru_offload", given | {"route": name}), XPU)
     assert made.slots.fetched < stock.slots.fetched
+    told = run(tape, tape.requests(), system_of("lru_offload", given | {"route": name}), XPU).settings["outside_envelope"]
+    assert "open loop: rerouted tokens" in told
 
 
 def test_what_cannot_be_had_is_one_line(taped):
